@@ -38,6 +38,8 @@ use crate::transitions::{MOST_BLOCKS, cidr_keeps_blocks, keeps_block_size};
     printcolumn(name = "Used", type_ = "integer", json_path = ".status.addresses.used"),
     printcolumn(name = "Capacity", type_ = "integer", json_path = ".status.addresses.capacity"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(name = "Unserved", type_ = "integer", priority = 1, json_path = ".status.nodes.unserved"),
+    printcolumn(name = "Releasing", type_ = "integer", priority = 1, json_path = ".status.nodes.releasing"),
     printcolumn(
         name = "Reason",
         type_ = "string",

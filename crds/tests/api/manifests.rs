@@ -162,6 +162,8 @@ fn names_and_columns_are_those_users_know() {
                     "Used",
                     "Capacity",
                     "Ready",
+                    "Unserved",
+                    "Releasing",
                     "Reason",
                     "Age"
                 ]
@@ -178,6 +180,8 @@ fn names_and_columns_are_those_users_know() {
                     "Used",
                     "Capacity",
                     "Ready",
+                    "Unserved",
+                    "Releasing",
                     "Reason",
                     "Age"
                 ]

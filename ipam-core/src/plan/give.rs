@@ -19,7 +19,7 @@ pub(super) fn give(pool: &Pool, mut kept: Kept<'_>, barred: &[AddrRange]) -> Pla
     let assignments: Vec<Assignment> = kept.rows.iter().filter_map(assignment).collect();
     let capacity = assignments
         .iter()
-        .filter(|assignment| assignment.phase == BlockPhase::Active)
+        .filter(|assignment| assignment.phase != BlockPhase::Releasing)
         .fold(0_u128, |sum, assignment| sum.saturating_add(pool.capacity(&assignment.block)));
     Plan { assignments, unserved, dropped: kept.dropped, blocks_total: pool.block_count(), blocks_free, capacity }
 }

@@ -77,7 +77,7 @@ pub struct Plan {
     /// Number of blocks that can still be assigned. Blocks that are assigned, reserved by a static entry, unavailable or
     /// wholly excluded do not count. Saturates.
     pub blocks_free: u128,
-    /// Addresses that can be allocated from the Active blocks; saturates.
+    /// Addresses that can be allocated from the Active and Stale blocks; saturates.
     pub capacity: u128,
 }
 

@@ -62,7 +62,8 @@ pub(super) fn by_use(pool: &Pool, seen: &DecisionInput<'_>, claims: &[Claim]) ->
     // The blocks of each node, each with the number of its addresses in use.
     let mut found: BTreeMap<&str, Vec<(u128, Block)>> = BTreeMap::new();
     // A pod on any node may have the gateway.
-    for fact in facts.filter(|fact| !named.contains(&*fact.node) && pool.gateway() != Some(fact.range.first())) {
+    let is_gateway = |fact: &Fact| pool.gateway().is_some_and(|addr| AddrRange::new(addr, addr) == Some(fact.range));
+    for fact in facts.filter(|fact| !named.contains(&*fact.node) && !is_gateway(fact)) {
         let blocks = found.entry(&fact.node).or_default();
         // A run of addresses may continue in the next block. Of a longer one, the blocks at its ends count.
         let ends = [fact.range.first(), fact.range.last()].map(|addr| pool.block_around(addr));

@@ -106,7 +106,7 @@ impl PoolEvent {
     /// not in it.
     pub(crate) fn not_written() -> Self {
         let text = "Calls of the operator about this pool fail, so nodes may get no block of it, and its status may be old. The operator tries \
-                    again. Check its rights and the admission policies. Its log has the error.";
+                    again. Its log has the error, such as a missing right, an admission policy, or no answer.";
         Self::warning("PoolNotUpdated", text)
     }
 }
@@ -244,9 +244,13 @@ fn left_out(seen: &DecisionInput<'_>) -> Option<String> {
     let pool = seen.pool.spec.as_ref().ok().filter(|_| !seen.leaving.is_empty())?;
     let is_left_out =
         |node: &&NodeRef<'_>| seen.leaving.contains_key(node.name) && pool.selects(node.name, node.labels);
-    let nodes: Vec<String> = seen.nodes.iter().filter(is_left_out).map(|node| node.name.to_owned()).collect();
-    let text = || format!("No block is assigned to {}: cordoned by {CORDON}, or being deleted.", counted_list(&nodes));
-    (!nodes.is_empty()).then(text)
+    let nodes = seen.nodes.iter().filter(is_left_out).map(|node| node.name.to_owned());
+    let (cordoned, terminating): (Vec<String>, Vec<String>) =
+        nodes.partition(|node| seen.leaving.get(node.as_str()) == Some(&Leaving::Cordoned));
+    let cordoned = (!cordoned.is_empty()).then(|| format!("Cordoned by {CORDON}: {}.", counted_list(&cordoned)));
+    let terminating = (!terminating.is_empty()).then(|| format!("Being deleted: {}.", counted_list(&terminating)));
+    let texts: Vec<String> = cordoned.into_iter().chain(terminating).collect();
+    (!texts.is_empty()).then(|| format!("{} No block is assigned there.", texts.join(" ")))
 }
 
 fn deleting_text(seen: &DecisionInput<'_>, plan: &Plan, departed: &[String]) -> String {
@@ -261,7 +265,8 @@ fn deleting_text(seen: &DecisionInput<'_>, plan: &Plan, departed: &[String]) -> 
             RELEASE_POOLS, seen.pool.namespace
         ),
         None => {
-            format!("{waits} Delete the pods that use it. To release a block at once {RISK}: {}", force_release(seen))
+            let steps = "Delete the pods that use it. If a machine is lost, delete its Node.";
+            format!("{waits} {steps} To release a block at once {RISK}: {}", force_release(seen))
         }
     }
 }
@@ -341,6 +346,9 @@ fn exhausted(seen: &DecisionInput<'_>, outlook: &PoolPhase, plan: &Plan) -> Cond
     }
     let releasing = plan.assignments.iter().any(|given| given.phase == BlockPhase::Releasing);
     let wait = if releasing { ", or wait for the blocks that are being released" } else { "" };
+    let strays = seen.occupancy.outside_blocks(key).next().is_some();
+    let strays =
+        if strays { " Pods use addresses outside the blocks of their nodes, which no other node can get." } else { "" };
     let holders = static_holders(seen, plan);
     let fixed = (!holders.is_empty()).then(|| {
         let holders = bounded_list(&holders, "; ");
@@ -348,7 +356,7 @@ fn exhausted(seen: &DecisionInput<'_>, outlook: &PoolPhase, plan: &Plan) -> Cond
     });
     let network = if key.kind == PoolKind::IpPool { "subnet" } else { "cidr" };
     let others = (holders.len() < plan.unserved.len())
-        .then(|| format!("no block is free. Enlarge spec.{network}, or select fewer nodes{wait}."));
+        .then(|| format!("no block is free. Enlarge spec.{network}, or select fewer nodes{wait}.{strays}"));
     let causes: Vec<String> = fixed.into_iter().chain(others).collect();
     let text = format!("{without_block}, because {}", causes.join(" For other nodes "));
     ConditionUpdate::new(EXHAUSTED, true, exhausted_reason(key.kind), text)
@@ -373,6 +381,17 @@ fn static_holders(seen: &DecisionInput<'_>, plan: &Plan) -> Vec<String> {
 /// The reason while new blocks wait for reports.
 const AWAITING_REPORTS: &str = "AwaitingAgentReports";
 
+/// The reason once new blocks no longer wait for reports, though some are missing.
+const REPORTS_MISSING: &str = "ReportsMissing";
+
+fn late_text(late: &[String]) -> String {
+    format!(
+        "New blocks are assigned, though the agents of {} have not answered the request for a report. Other nodes can get addresses that \
+         pods there use outside their recorded blocks. Start these agents, or stop the pods.",
+        counted_list(late)
+    )
+}
+
 /// Whether new blocks wait for reports, for which, and what ends the wait.
 fn allocation_paused(seen: &DecisionInput<'_>, outlook: &PoolPhase) -> ConditionUpdate {
     let update = |holds, reason, text| ConditionUpdate::new(ALLOCATION_PAUSED, holds, reason, text);
@@ -380,7 +399,10 @@ fn allocation_paused(seen: &DecisionInput<'_>, outlook: &PoolPhase) -> Condition
         return update(false, "NotServing", String::new());
     }
     if seen.other_pools.unreported.is_empty() {
-        return update(false, "RecordsComplete", String::new());
+        return match &seen.other_pools.late {
+            late if late.is_empty() => update(false, "RecordsComplete", String::new()),
+            late => update(false, REPORTS_MISSING, late_text(late)),
+        };
     }
     let limit = match (seen.other_pools.limit, seen.grace) {
         (Some(limit), _) => format!(", for at most {}", span(limit)),
@@ -499,7 +521,7 @@ fn is_news(
         // The condition AllocationPaused has an event of the same reason.
         (EXHAUSTED, AWAITING_REPORTS) => false,
         // The message changes with the report of each agent.
-        (ALLOCATION_PAUSED, _) => update.holds && turned,
+        (ALLOCATION_PAUSED, _) => turned && (update.holds || reason == REPORTS_MISSING),
         (DEGRADED, NOT_WRITTEN) => newly_says(UNWRITTEN),
         (DEGRADED, REFUSED) => newly_says(ACCEPTS_NONE),
         (EXHAUSTED, _) => update.holds && reworded,

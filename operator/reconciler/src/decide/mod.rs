@@ -91,6 +91,8 @@ pub struct OtherPools {
     pub unreported: Vec<String>,
     /// The longest time that new blocks wait for them; `None` without a limit.
     pub limit: Option<Duration>,
+    /// Nodes that have still not reported since new blocks no longer wait for them.
+    pub late: Vec<String>,
 }
 
 impl DecisionInput<'_> {
@@ -157,6 +159,8 @@ pub struct Decision {
     pub assignments: Option<Vec<Assignment>>,
     /// Nodes whose entries are to be revoked, whatever their agents report.
     pub revoked: BTreeSet<String>,
+    /// Nodes whose blocks are free from now on because the grace is over.
+    pub expired: BTreeSet<String>,
     /// Addresses that nodes must not allocate from their blocks, because other nodes may use them.
     pub unavailable_addresses: UnavailableAddresses,
     /// Nodes that get a block which was free.
@@ -339,6 +343,7 @@ fn conclude(
     let counts_only = news == status::StatusChange::CountsOnly;
     let mut decision = Decision {
         revoked: releases.revoked_of(&plan.assignments),
+        expired: releases.expired(&plan.assignments),
         unavailable_addresses,
         duplicates: Some(duplicates.len()),
         expires: releases.next_expiry(&plan.assignments),

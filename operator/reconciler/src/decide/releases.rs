@@ -94,6 +94,14 @@ impl<'a> Releases<'a> {
         losing.map(|assignment| &assignment.node).filter(|node| self.revoked(node).is_some()).cloned().collect()
     }
 
+    /// The nodes whose blocks the plan no longer has because the grace is over.
+    pub(super) fn expired(&self, assignments: &[Assignment]) -> BTreeSet<String> {
+        let has_block = |node: &str| assignments.binary_search_by(|given| given.node.as_str().cmp(node)).is_ok();
+        let nodes = self.seen.pool.status.releasing.iter().map(|release| &release.claim.node);
+        let gone = nodes.filter(|node| !has_block(node) && self.revoked(node) == Some(Cause::Expired));
+        gone.cloned().collect()
+    }
+
     /// When the next grace ends.
     pub(super) fn next_expiry(&self, assignments: &[Assignment]) -> Option<Timestamp> {
         let departed = assignments.iter().filter(|assignment| assignment.phase == BlockPhase::Releasing);

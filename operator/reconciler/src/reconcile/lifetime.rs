@@ -102,6 +102,7 @@ impl Reconciler {
         let is_empty = known.is_none_or(|known| known.blocks.is_empty());
         if (known.is_none() && !is_awaited) || self.nodes.contains(node) {
             self.gone.remove(node);
+            self.expired.remove(node);
             return;
         }
         self.gone.entry(node.to_owned()).or_insert(now);
@@ -131,7 +132,17 @@ impl Reconciler {
 
     /// When the grace of the node's report ends, if its Node stays missing; `None` without a grace, or while the Node exists.
     fn gone_expiry(&self, node: &str, now: Instant) -> Option<Instant> {
-        self.gone_after(node, self.settings.released_block_grace?, now)
+        let grace = self.settings.released_block_grace?;
+        if self.expired.contains(node) { Some(now) } else { self.gone_after(node, grace, now) }
+    }
+
+    /// The grace has released a block of the node, by the time in a status. So it is over for the node's report, too, although this
+    /// leader may have led for a part of it only.
+    pub(super) fn grace_has_ended(&mut self, node: &str) {
+        if !self.nodes.contains(node) {
+            self.expired.insert(node.to_owned());
+            self.queue.push(node);
+        }
     }
 
     /// When the Node will have been missing for `time`; `None` while it exists.

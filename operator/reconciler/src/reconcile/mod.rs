@@ -161,6 +161,8 @@ pub struct Reconciler {
     orphaned: Map<String, Instant>,
     /// Nodes without a Node object that have an IPAMNode, or a kept or awaited report, and since when this leader knows.
     gone: Map<String, Instant>,
+    /// Nodes that are missing for the grace, as it released a block of them.
+    expired: BTreeSet<String>,
     /// Which node may use which addresses, by all records.
     occupancy: Occupancy,
     /// Pools whose blocks have changed since the last update of `occupancy`.
@@ -209,6 +211,7 @@ impl Reconciler {
             queue: NodeQueue::default(),
             orphaned: Map::default(),
             gone: Map::default(),
+            expired: BTreeSet::new(),
             occupancy: Occupancy::new(),
             changed_pools: BTreeSet::new(),
             recovery: Recovery::default(),

@@ -212,6 +212,12 @@ impl NodeQueue {
         self.woken.insert(node.to_owned());
     }
 
+    /// Whether the last write of the node failed with this error.
+    pub(super) fn had_error(&self, node: &str, error: &str) -> bool {
+        let failures = self.nodes.get(node).and_then(|work| work.failures.as_ref());
+        failures.is_some_and(|failures| failures.errors > 0 && failures.error == error)
+    }
+
     /// The error of the last write, after [`LASTING`] errors in a row.
     pub(super) fn lasting_error(&self, node: &str) -> Option<&str> {
         let failures = self.nodes.get(node)?.failures.as_ref()?;
@@ -276,6 +282,18 @@ mod tests {
         }
         queue.succeed("a");
         assert_eq!(queue.lasting_error("a"), None);
+    }
+
+    #[test]
+    fn an_error_is_known_until_another_comes() {
+        let (now, mut queue) = (Instant::now(), NodeQueue::default());
+        queue.begin("a");
+        queue.fail("a", None, now);
+        assert!(!queue.had_error("a", ""));
+        queue.fail("a", Some("x".to_owned()), now);
+        assert!(queue.had_error("a", "x") && !queue.had_error("a", "y"));
+        queue.succeed("a");
+        assert!(!queue.had_error("a", "x"));
     }
 
     #[test]

@@ -31,6 +31,7 @@ impl Reconciler {
             }
             self.note_orphans(node, now);
             self.note_gone(node, now);
+            self.end_doubt_without_agent(node, now);
             let Some(action) = self.wanted(node, clocks) else {
                 let had_error = self.queue.lasting_error(node).is_some();
                 self.queue.forget(node);
@@ -290,6 +291,10 @@ impl Reconciler {
         let node = &write.node;
         match error {
             CallError::Conflict(_) => tracing::debug!(%node, %error, "observing again"),
+            // Each error of a node is logged once.
+            CallError::CreateBlocked(_) | CallError::Failed(_) if self.queue.had_error(node, &error.to_string()) => {
+                tracing::debug!(%node, %error, "IPAMNode not written");
+            }
             CallError::CreateBlocked(_) | CallError::Failed(_) => tracing::warn!(%node, %error, "IPAMNode not written"),
         }
         if let CallError::CreateBlocked(why) = error {

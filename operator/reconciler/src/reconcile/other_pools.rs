@@ -43,6 +43,7 @@ impl Reconciler {
             ..OtherPools::default()
         };
         (other_pools.unreported, other_pools.limit) = (self.recovery.pausing(), self.recovery.limit());
+        other_pools.late = self.recovery.late();
         let Ok(pool) = &task.record.spec else { return other_pools };
         let shares = self.shares_with(task);
         other_pools.sharing = self.pools.keys().filter(|other| *other != key && shares(other)).cloned().collect();

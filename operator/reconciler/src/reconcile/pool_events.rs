@@ -45,6 +45,7 @@ impl Reconciler {
             // If the Node is deleted again before the next step, its grace starts over.
             self.orphaned.remove(name);
             self.gone.remove(name);
+            self.expired.remove(name);
             self.queue.push(name);
             let turns = joins || left != self.nodes.leaving().get(name).copied();
             self.wake_pools_that_select(name, before.as_ref().filter(|_| !turns), now);
@@ -281,6 +282,7 @@ impl Reconciler {
         }
         self.queue.push(name);
         self.note_report(name, now);
+        self.end_doubt_without_agent(name, now);
         self.note_entries(name, before.as_ref());
         let Some(record) = self.ipam_nodes.get(name) else { return };
         let reports_changed = before.as_ref().is_none_or(|before| before.reports != record.reports);

@@ -111,6 +111,8 @@ pub(super) struct Applied {
     pub(super) assignments: Vec<Assignment>,
     /// Nodes whose entries are revoked, whatever their agents report.
     pub(super) revoked: BTreeSet<String>,
+    /// Nodes whose blocks are free since this plan because the grace is over.
+    pub(super) expired: BTreeSet<String>,
     /// Addresses that nodes must not allocate, because other nodes may use them.
     pub(super) unavailable_addresses: UnavailableAddresses,
     /// Whether a block is Releasing or Stale, so that it waits until its addresses are free. Checked with every report of an agent.
@@ -132,6 +134,7 @@ impl Applied {
             pool,
             assignments,
             revoked: BTreeSet::new(),
+            expired: BTreeSet::new(),
             unavailable_addresses: UnavailableAddresses::default(),
             waits,
             just_assigned: BTreeSet::new(),

@@ -81,12 +81,14 @@ impl Reconciler {
         let (uid, resource_version) = (record.uid.clone(), record.resource_version.clone());
         let pool = PoolRef { key: key.clone(), uid, resource_version, call };
         let spec = record.spec.as_ref().ok().cloned();
-        let (revoked, unavailable_addresses) = (decision.revoked, decision.unavailable_addresses);
+        let (revoked, expired) = (decision.revoked, decision.expired);
+        let unavailable_addresses = decision.unavailable_addresses;
         // Only a status write of this leader assigns a free block.
         let just_assigned = if decision.status.is_some() { decision.just_assigned } else { BTreeSet::new() };
         let ended_pauses = self.recovery.ended_pauses();
         let applies = decision.assignments.map(|given| Applied {
             revoked,
+            expired,
             unavailable_addresses,
             just_assigned,
             ended_pauses,
@@ -238,6 +240,7 @@ impl Reconciler {
         if let Some(before) = &task.applied {
             new.follow(before);
         }
+        let expired = std::mem::take(&mut new.expired);
         if let Some(old) = task.applied.as_ref().filter(|old| old.is_of_the_spec_of(&new)) {
             for node in changed_nodes(&old.assignments, &new.assignments) {
                 self.queue.push(node);
@@ -256,6 +259,9 @@ impl Reconciler {
         task.kept_names.retain(|node| new.serves(node));
         task.applied = Some(new);
         task.keep_names(|node| self.recovery.request_to(node).is_some());
+        for node in expired {
+            self.grace_has_ended(&node);
+        }
     }
 }
 

@@ -51,6 +51,8 @@ pub(super) struct Recovery {
     ended_pauses: u32,
     /// The awaited nodes for which the pause waits: those that run an agent and whose Nodes existed when it began.
     pausing: BTreeSet<String>,
+    /// The nodes for which the last pause waited in vain, until they answer.
+    late: BTreeSet<String>,
     /// Whether the records must be compared with the Lease once all watches have listed.
     examines: bool,
     /// Whether the API server is back in an earlier state.
@@ -126,6 +128,11 @@ impl Recovery {
     /// The nodes for which all pools wait.
     pub(super) fn pausing(&self) -> Vec<String> {
         if self.is_paused() { self.pausing.iter().cloned().collect() } else { Vec::new() }
+    }
+
+    /// The nodes that had not answered when the pause ended, and have not since.
+    pub(super) fn late(&self) -> Vec<String> {
+        self.late.iter().cloned().collect()
     }
 
     /// Whether no pool assigns a new block.
@@ -470,6 +477,24 @@ impl Reconciler {
         }
     }
 
+    /// Ends the doubt about a node that runs no agent and never did: nobody will answer the request of a former leader.
+    pub(super) fn end_doubt_without_agent(&mut self, node: &str, now: Instant) {
+        let is_doubted = self.ipam_nodes.get(node).is_some_and(|known| known.is_doubted);
+        if !is_doubted || self.is_awaited(node) || self.may_have_agent(node) {
+            return;
+        }
+        if let Some(known) = self.ipam_nodes.get_mut(node) {
+            known.is_doubted = false;
+        }
+        self.wake_pools_with_block_of(node, now);
+    }
+
+    /// A report counts again.
+    fn wake_pools_with_block_of(&mut self, node: &str, now: Instant) {
+        let has_block = |task: &PoolTask| task.applied.as_ref().is_some_and(|applied| applied.of(node).is_some());
+        self.pools.values_mut().filter(|task| has_block(task)).for_each(|task| task.due.wake(now));
+    }
+
     /// Ends the wait for the node's report, and releases its reserved blocks.
     pub(super) fn end_wait(&mut self, node: &str, now: Instant) {
         if self.recovery.awaited.remove(node).is_none() {
@@ -483,9 +508,10 @@ impl Reconciler {
         self.ipam_nodes.end_doubt(node);
         self.queue.push(node);
         self.recovery.reserved.retain(node, |_, _| false);
-        // Its report counts again.
-        let has_block = |task: &PoolTask| task.applied.as_ref().is_some_and(|applied| applied.of(node).is_some());
-        self.pools.values_mut().filter(|task| has_block(task)).for_each(|task| task.due.wake(now));
+        self.wake_pools_with_block_of(node, now);
+        if self.recovery.late.remove(node) {
+            self.wake_pools(now);
+        }
         self.note_awaited(now);
     }
 
@@ -536,7 +562,7 @@ impl Reconciler {
                 "blocks are assigned again, though these nodes have not reported"
             );
             self.recovery.pause = Pause::None;
-            self.recovery.pausing.clear();
+            self.recovery.late = std::mem::take(&mut self.recovery.pausing);
             self.pause_is_over(now);
         }
     }

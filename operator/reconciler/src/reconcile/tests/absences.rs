@@ -66,6 +66,34 @@ fn a_node_that_is_back_for_a_moment_is_waited_for_anew() {
 }
 
 #[test]
+fn a_report_ends_with_the_grace_of_the_block_whoever_leads() {
+    // The Node was gone for 23 hours and 56 minutes when this leader came to lead.
+    let since = Timestamp::from_second(1_700_000_000 - 24 * 3600 + 240).unwrap().to_string();
+    let (_, ipam_nodes) = left_behind(&["n1"]);
+    let status = json!({"releasing": [{"nodeName": "n1", "startIP": "192.168.0.1", "endIP": "192.168.0.4",
+        "since": since, "nodeGoneSince": since}]});
+    let mut spec: Value = serde_json::from_str(ipam_nodes[0].spec.as_ref().unwrap().get()).unwrap();
+    spec["pools"][0]["state"] = json!("Releasing");
+    let block = spec["pools"][0].clone();
+    let report = json!({"name": "blue", "poolType": "IPPool", "grant": block["grant"], "startIP": block["startIP"],
+        "endIP": block["endIP"], "used": 1, "capacity": 3, "held": [{"startIP": "192.168.0.2", "endIP": "192.168.0.2"}]});
+    let n1 = object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "50",
+        "finalizers": ipam_nodes[0].metadata.finalizers}, "spec": spec, "status": {"observedGeneration": 1, "pools": [report]}}));
+    let mut pool = pool_object("blue", 40, 1, SPEC, &status);
+    pool.metadata.finalizers = Some(vec![crate::pool::FINALIZER.to_owned()]);
+    let mut world = World::new(&["n2"], &[pool], vec![n1]);
+    world.has_agents = false;
+    world.settle();
+    assert_eq!(world.status().releasing.len(), 1);
+    world.now += Duration::from_mins(6);
+    world.settle();
+    assert!(world.status().releasing.is_empty(), "{:?}", world.status());
+    assert_eq!(world.reconciler.ipam_nodes.all().keys().collect::<Vec<_>>(), ["n2"], "its report counts no more");
+    let reasons = world.status().summary.conditions.into_iter().map(|it| it.reason).collect::<Vec<_>>();
+    assert!(!reasons.contains(&"InUseWithoutBlock".to_owned()), "{reasons:?}");
+}
+
+#[test]
 fn what_a_vanished_pool_gave_is_not_let_go_of_across_a_return_that_nobody_looked_at() {
     let mut world = World::new(&["n1"], &[blue()], vec![]);
     world.settle();

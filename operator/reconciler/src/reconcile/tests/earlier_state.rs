@@ -304,6 +304,52 @@ fn an_ipam_node_with_a_request_of_a_former_leader_goes_after_the_grace() {
 }
 
 #[test]
+fn an_old_request_to_a_node_without_an_agent_is_not_awaited() {
+    for has_reported in [false, true] {
+        let (mut pool, ipam_nodes) = left_behind(&["n1"]);
+        pool.metadata.deletion_timestamp = leaving_since();
+        pool.metadata.finalizers = Some(vec![crate::pool::FINALIZER.to_owned()]);
+        let mut spec: Value = serde_json::from_str(ipam_nodes[0].spec.as_ref().unwrap().get()).unwrap();
+        spec["reportRequest"] = json!("of-a-former-leader");
+        let status = if has_reported { json!({"observedGeneration": 1, "pools": []}) } else { json!({}) };
+        let n1 = object(&json!({"metadata": {"name": "n1", "uid": "uid-n1", "generation": 1, "resourceVersion": "50",
+            "finalizers": ipam_nodes[0].metadata.finalizers}, "spec": spec, "status": status}));
+        let mut world = World::empty();
+        world.has_agents = false;
+        world.reconciler.settings.agent_nodes = [("os".to_owned(), "linux".to_owned())].into();
+        world.reconciler.lead(LeaseState::default(), world.now);
+        world.list(&["n1"], &[pool], vec![n1]);
+        world.settle();
+        assert_eq!(world.status().releasing.len(), usize::from(has_reported));
+        let is_kept = world.reconciler.ipam_nodes.get("n1").unwrap().has_finalizer();
+        assert_eq!(is_kept, has_reported, "a pool or a namespace that is deleted would wait");
+    }
+}
+
+#[test]
+fn late_reports_are_missed_until_they_arrive() {
+    let mut world = found_after_a_restore(&["n1", "n2"]);
+    world.has_agents = false;
+    world.settle();
+    world.answer("n2");
+    world.settle();
+    world.now += Duration::from_mins(3);
+    world.settle();
+    let paused = |world: &World| {
+        let status = world.status();
+        let found = status.summary.conditions.iter().find(|it| it.type_ == "AllocationPaused").unwrap();
+        (found.status.clone(), found.reason.clone(), found.message.clone())
+    };
+    let (status, reason, message) = paused(&world);
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "ReportsMissing"));
+    assert!(message.contains("node n1") && !message.contains("n2"), "{message}");
+    assert!(world.warnings().contains(&"ReportsMissing"));
+    world.answer("n1");
+    world.settle();
+    assert_eq!(paused(&world).1, "RecordsComplete");
+}
+
+#[test]
 fn a_force_released_node_leaves_no_ipam_node_behind() {
     let mut world = found_after_a_restore(&["n1"]);
     world.has_agents = false;

@@ -54,6 +54,13 @@ fn node_gets_the_free_block_that_its_pods_use() {
 }
 
 #[test]
+fn a_run_that_begins_with_the_gateway_counts() {
+    let mut world = World::new(&["n1"], &[blue()], vec![told("n1", 50, None, &[("192.168.0.1", "192.168.0.6")])]);
+    world.settle();
+    assert_eq!(status(&world, "blue").allocations[0].range, range("192.168.0.1", "192.168.0.4"));
+}
+
+#[test]
 fn addresses_of_a_run_count_in_their_own_blocks() {
     // Of the first run, one address is in the block before the one with most addresses.
     let held = [("192.168.0.4", "192.168.0.7"), ("192.168.0.9", "192.168.0.10")];
