@@ -221,7 +221,9 @@ proptest! {
             prop_assert_eq!(pool.capacity(&assignment.block), usable.len() as u128);
             capacity += usable.len() as u128;
         }
-        prop_assert_eq!(plan.capacity, capacity);
+        let stale = plan.assignments.iter().filter(|a| a.phase == BlockPhase::Stale);
+        let of_stale: u128 = stale.map(|a| pool.capacity(&a.block)).sum();
+        prop_assert_eq!(plan.capacity, capacity + of_stale);
     }
 
     #[test]
