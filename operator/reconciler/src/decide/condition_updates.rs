@@ -253,6 +253,9 @@ fn left_out(seen: &DecisionInput<'_>) -> Option<String> {
     (!texts.is_empty()).then(|| format!("{} No block is assigned there.", texts.join(" ")))
 }
 
+/// What ends the wait of a deleted pool.
+const DELETE_PODS: &str = "Delete the pods that use it. If a machine is lost, delete its Node.";
+
 fn deleting_text(seen: &DecisionInput<'_>, plan: &Plan, departed: &[String]) -> String {
     if departed.is_empty() {
         return "The pool is being deleted. No node has a block of it.".to_owned();
@@ -265,8 +268,7 @@ fn deleting_text(seen: &DecisionInput<'_>, plan: &Plan, departed: &[String]) -> 
             RELEASE_POOLS, seen.pool.namespace
         ),
         None => {
-            let steps = "Delete the pods that use it. If a machine is lost, delete its Node.";
-            format!("{waits} {steps} To release a block at once {RISK}: {}", force_release(seen))
+            format!("{waits} {DELETE_PODS} To release a block at once {RISK}: {}", force_release(seen))
         }
     }
 }
