@@ -103,6 +103,10 @@ fn check(pool: &Pool, nodes: &[NodeRef<'_>], made: &Plan) {
         assert_eq!(pool.capacity(block), pool.node_pool(block).capacity(), "{block:?} is counted in two ways");
         capacity = capacity.saturating_add(pool.capacity(block));
     }
+    // A node allocates from a block of an earlier spec, too.
+    for stale in made.assignments.iter().filter(|assignment| assignment.phase == BlockPhase::Stale) {
+        capacity = capacity.saturating_add(pool.capacity(&stale.block));
+    }
     assert_eq!(made.capacity, capacity);
     for node in nodes.iter().filter(|node| pool.selects(node.name, node.labels)) {
         let has_block = made.assignments.iter().any(|assignment| assignment.node == node.name);

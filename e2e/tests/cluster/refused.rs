@@ -120,7 +120,7 @@ fn a_refused_status_is_tried_less_often_until_it_is_written() {
         stage.api.merge_status(IPAMNODES, &first, &status).unwrap();
     });
     let said = stage.api.await_event("p", "PoolNotUpdated");
-    assert!(said.contains("Check its rights and the admission policies"), "{said}");
+    assert!(said.contains("Its log has the error"), "{said}");
     let of_q = [(first.as_str(), "10.9.1.1-10.9.1.4"), (second.as_str(), "10.9.1.5-10.9.1.8")];
     stage.api.await_blocks(IPPOOLS, "q", &of_q);
     assert_eq!(stage.api.blocks(IPPOOLS, "p").len(), 1);
@@ -153,7 +153,7 @@ fn a_pool_whose_finalizer_is_refused_has_an_event() {
     let policy = Refusal::of(&stage, IPPOOLS, "p");
     let node = stage.join("a");
     let said = stage.api.await_event("p", "PoolNotUpdated");
-    assert!(said.contains("Check its rights and the admission policies"), "{said}");
+    assert!(said.contains("Its log has the error"), "{said}");
     assert!(stage.api.blocks(IPPOOLS, "p").is_empty(), "a pool without the finalizer assigns no block");
     drop(policy);
     stage.api.await_blocks(IPPOOLS, "p", &[(&node, "10.9.5.1-10.9.5.4")]);
