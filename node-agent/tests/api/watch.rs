@@ -11,6 +11,7 @@ use ipam_node_agent::spec::NodeSpec;
 use ipam_node_agent::watch::events;
 use serde_json::json;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::common::{blue, parameters};
 use crate::following::Following;
@@ -107,6 +108,28 @@ async fn a_watch_that_broke_begins_with_a_list() {
         watch.answer(code, &json!({"kind": "Status", "status": "Failure", "code": code}));
     }
     assert!(!server.call().await.query.contains("watch=true"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_refuses_is_called_ever_less() {
+    let (client, mut server) = Server::new();
+    let events = events(client, "kube-system", "node1", Arc::default());
+    tokio::spawn(events.for_each(|_| std::future::ready(())));
+    let mut pauses = Vec::new();
+    for _ in 0..12 {
+        server.call().await.fail(503, "ServiceUnavailable");
+        let refused = Instant::now();
+        let list = server.call().await;
+        pauses.push(refused.elapsed());
+        // A list that succeeds before the next refusal shortens no pause.
+        list.answer(200, &list_of(4, &blocks()));
+    }
+    let limits = [(800, 1600), (1600, 3200), (3200, 6400), (6400, 12_800)]
+        .into_iter()
+        .chain(std::iter::repeat((10_000, 20_000)));
+    for (pause, (least, most)) in pauses.iter().zip(limits) {
+        assert!((least..=most + 1).contains(&pause.as_millis()), "{pauses:?}");
+    }
 }
 
 #[tokio::test]

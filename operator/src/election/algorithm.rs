@@ -161,9 +161,13 @@ impl Candidate {
         self.observe(Some(lease), now);
     }
 
-    /// Whether the Lease names this process as the holder, though this process did not write it.
+    /// Whether a leader sees a Lease that is from a backup: it has no holder, or this process, which did not write it.
     pub fn leads_no_more(&self) -> bool {
-        self.renewed.is_none() && self.seen.as_ref().is_some_and(|seen| self.holds(&seen.lease))
+        let is_ours_or_free = |lease: &Lease| {
+            let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
+            holder.is_empty() || holder == self.identity
+        };
+        self.renewed.is_none() && self.seen.as_ref().is_some_and(|seen| is_ours_or_free(&seen.lease))
     }
 
     /// Until when this process leads without another write.

@@ -42,7 +42,7 @@ pub enum LeadershipLost {
     /// No renewal succeeded in time.
     #[error("leadership is lost: the Lease could not be renewed within {} s", RENEW_DEADLINE.as_secs())]
     Deadline,
-    /// This process did not write the Lease, which names it as the holder.
+    /// The Lease has no holder, or names this process, which did not write it.
     #[error("leadership is lost: the Lease is not the one that was written last, as after a restore of etcd")]
     Restored,
     /// Another process holds the Lease.

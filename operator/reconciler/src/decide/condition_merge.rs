@@ -1,5 +1,7 @@
 //! Conditions of a pool: how an update changes them. The transition time changes only with the status.
 
+use std::borrow::Borrow;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -41,9 +43,28 @@ impl ConditionUpdate {
         Self { kind, holds, reason, message, problems }
     }
 
+    /// Holds while there are `problems`, each with its reason and text. The reason is the first of them, or `none`. The message has all texts
+    /// and then the steps.
+    pub(super) fn of(
+        kind: &'static str,
+        problems: Vec<(&'static str, String)>,
+        none: &'static str,
+        steps: &[String],
+    ) -> Self {
+        let texts: Vec<&str> = problems.iter().map(|(_, text)| text.as_str()).collect();
+        let (message, reason) = (with_steps(&texts, steps), problems.first().map(|(reason, _)| *reason));
+        Self { kind, holds: reason.is_some(), reason: reason.unwrap_or(none), message, problems }
+    }
+
     fn status(&self) -> &'static str {
         if self.holds { "True" } else { "False" }
     }
+}
+
+/// States and causes, and then the steps, if there are any.
+pub(super) fn with_steps<T: Borrow<str>>(texts: &[T], steps: &[String]) -> String {
+    let texts = texts.join(" ");
+    if steps.is_empty() { texts } else { format!("{texts} To {}", steps.join("; to ")) }
 }
 
 /// Whether `conditions` already have the content of `update`, for this generation.

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use ipam_core::plan::{Assignment, BlockPhase, NodeRef, Plan, Usage};
+use ipam_core::plan::{Assignment, BlockPhase, Plan, Usage};
 use ipam_core::{PoolKey, PoolKind};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::condition_merge::{
-    ALLOCATION_PAUSED, ConditionUpdate, DEGRADED, EXHAUSTED, READY, RELEASING, bounded_list, clipped,
+    ALLOCATION_PAUSED, ConditionUpdate, DEGRADED, EXHAUSTED, READY, RELEASING, bounded_list, clipped, with_steps,
 };
 use super::releases::{Cause, Releases};
 use super::{CreateBlocked, DecisionInput, PoolEvent, exhausted_reason, status_size};
@@ -60,27 +60,19 @@ pub(super) fn condition_updates(
     let unwritten = plan.assignments.iter().filter_map(with_error).filter(|(node, _)| !is_refused(node));
     let unwritten: Vec<(String, String)> = unwritten.collect();
     let duplicates = troubles.duplicates;
-    let degraded = degraded([
+    let degraded = [
         (!duplicates.is_empty()).then(|| (DUPLICATE, duplicate_text(duplicates))),
         refused.as_ref().map(|(why, nodes)| (REFUSED, refused_text(*why, nodes))),
         (!unwritten.is_empty()).then(|| (NOT_WRITTEN, not_written_text(&unwritten))),
         (!outdated.is_empty()).then(|| ("StaleBlocks", with_steps(&[stale_text(&outdated)], &[stale_step()]))),
-    ]);
+    ];
+    let degraded = ConditionUpdate::of(DEGRADED, degraded.into_iter().flatten().collect(), "AsSpecified", &[]);
     let ready = ready(seen, outlook, plan, &departed, &outdated, troubles.gateways);
     let served = plan.assignments.iter().filter(|given| given.phase == BlockPhase::Active);
     let forced = served.filter(|given| seen.pool.life.force_releases(&given.node));
     let forced: Vec<String> = forced.map(|given| described(releases, &given.node)).collect();
     let releasing = releasing(seen, &departed, troubles.without_block, &forced);
     vec![ready, exhausted(seen, outlook, plan), degraded, releasing, allocation_paused(seen, outlook)]
-}
-
-/// The condition Degraded, by these reasons and texts. The reason is the first of them, and the message has all texts.
-fn degraded(found: [Option<(&'static str, String)>; 4]) -> ConditionUpdate {
-    let problems: Vec<(&str, String)> = found.into_iter().flatten().collect();
-    let texts: Vec<&str> = problems.iter().map(|(_, text)| text.as_str()).collect();
-    let reason = problems.first().map(|(reason, _)| *reason);
-    let update = ConditionUpdate::new(DEGRADED, reason.is_some(), reason.unwrap_or("AsSpecified"), texts.join(" "));
-    ConditionUpdate { problems, ..update }
 }
 
 /// The text in messages about IPAMNodes that cannot be written.
@@ -158,18 +150,8 @@ fn releasing(
     );
     let take_back = pending.as_ref().map(|_| take_back);
     let problems: Vec<(&str, String)> = [blocks, addresses, pending].into_iter().flatten().collect();
-    let Some((reason, _)) = problems.first() else {
-        return ConditionUpdate::new(RELEASING, false, "NothingToRelease", String::new());
-    };
-    let texts: Vec<String> = problems.iter().map(|(_, text)| text.clone()).collect();
     let steps: Vec<String> = take_back.into_iter().chain(release).collect();
-    let update = ConditionUpdate::new(RELEASING, true, reason, with_steps(&texts, &steps));
-    ConditionUpdate { problems, ..update }
-}
-
-/// States and causes, and then the steps.
-fn with_steps(texts: &[String], steps: &[String]) -> String {
-    format!("{} To {}", texts.join(" "), steps.join("; to "))
+    ConditionUpdate::of(RELEASING, problems, "NothingToRelease", &steps)
 }
 
 fn pending_text(nodes: &[String]) -> String {
@@ -242,15 +224,15 @@ fn ready(
 /// The selected nodes that get no block, because an admin has cordoned them or they are being deleted.
 fn left_out(seen: &DecisionInput<'_>) -> Option<String> {
     let pool = seen.pool.spec.as_ref().ok().filter(|_| !seen.leaving.is_empty())?;
-    let is_left_out =
-        |node: &&NodeRef<'_>| seen.leaving.contains_key(node.name) && pool.selects(node.name, node.labels);
-    let nodes = seen.nodes.iter().filter(is_left_out).map(|node| node.name.to_owned());
-    let (cordoned, terminating): (Vec<String>, Vec<String>) =
-        nodes.partition(|node| seen.leaving.get(node.as_str()) == Some(&Leaving::Cordoned));
-    let cordoned = (!cordoned.is_empty()).then(|| format!("Cordoned by {CORDON}: {}.", counted_list(&cordoned)));
-    let terminating = (!terminating.is_empty()).then(|| format!("Being deleted: {}.", counted_list(&terminating)));
-    let texts: Vec<String> = cordoned.into_iter().chain(terminating).collect();
-    (!texts.is_empty()).then(|| format!("{} No block is assigned there.", texts.join(" ")))
+    let left_out = seen.nodes.iter().filter(|node| pool.selects(node.name, node.labels));
+    let left_out = left_out.filter_map(|node| Some((node.name, *seen.leaving.get(node.name)?)));
+    let left_out: Vec<(&str, Leaving)> = left_out.collect();
+    let is_cordoned = left_out.iter().any(|(_, why)| *why == Leaving::Cordoned);
+    let nodes = left_out.iter().map(|(node, why)| format!("{node} ({})", why_leaving(*why)));
+    let nodes: Vec<String> = nodes.collect();
+    let texts = (!nodes.is_empty()).then(|| format!("No block is assigned to {}.", counted_list(&nodes)));
+    let steps = is_cordoned.then(|| format!("end a cordon: kubectl annotate node NODE {CORDON}-"));
+    texts.map(|text| with_steps(&[text], &Vec::from_iter(steps)))
 }
 
 /// What ends the wait of a deleted pool.
@@ -435,14 +417,18 @@ pub(super) fn all_described(releases: &Releases<'_>, nodes: &[String]) -> Vec<St
 
 /// A node with what is known of its block.
 fn described(releases: &Releases<'_>, node: &str) -> String {
-    let why = match releases.leaving(node) {
-        _ if !releases.exists(node) => ", Node gone",
-        Some(Leaving::Cordoned) => ", cordoned",
-        Some(Leaving::Terminating) => ", Node terminating",
-        None => "",
-    };
-    let doubt = if releases.is_doubted(node) { ", report requested" } else { "" };
-    format!("{node} ({}{why}{doubt})", in_words(releases.counted(node)))
+    let why = if releases.exists(node) { releases.leaving(node).map(why_leaving) } else { Some("Node gone") };
+    let doubt = releases.is_doubted(node).then_some("report requested");
+    let known: Vec<String> = [why, doubt].into_iter().flatten().map(|text| format!(", {text}")).collect();
+    format!("{node} ({}{})", in_words(releases.counted(node)), known.concat())
+}
+
+/// Why no pool serves a node, in a list of nodes.
+const fn why_leaving(why: Leaving) -> &'static str {
+    match why {
+        Leaving::Cordoned => "cordoned",
+        Leaving::Terminating => "Node terminating",
+    }
 }
 
 fn in_words(counted: Usage) -> String {

@@ -94,12 +94,16 @@ impl<'a> Releases<'a> {
         losing.map(|assignment| &assignment.node).filter(|node| self.revoked(node).is_some()).cloned().collect()
     }
 
+    /// The released blocks that the plan no longer has.
+    fn gone(&self, assignments: &[Assignment]) -> impl Iterator<Item = &'a Release> {
+        let has_block = |node: &str| assignments.binary_search_by(|given| given.node.as_str().cmp(node)).is_ok();
+        self.seen.pool.status.releasing.iter().filter(move |release| !has_block(&release.claim.node))
+    }
+
     /// The nodes whose blocks the plan no longer has because the grace is over.
     pub(super) fn expired(&self, assignments: &[Assignment]) -> BTreeSet<String> {
-        let has_block = |node: &str| assignments.binary_search_by(|given| given.node.as_str().cmp(node)).is_ok();
-        let nodes = self.seen.pool.status.releasing.iter().map(|release| &release.claim.node);
-        let gone = nodes.filter(|node| !has_block(node) && self.revoked(node) == Some(Cause::Expired));
-        gone.cloned().collect()
+        let nodes = self.gone(assignments).map(|release| &release.claim.node);
+        nodes.filter(|node| self.revoked(node) == Some(Cause::Expired)).cloned().collect()
     }
 
     /// When the next grace ends.
@@ -144,12 +148,7 @@ impl<'a> Releases<'a> {
 
     /// Released blocks that the plan no longer has, though their agents have not reported them as unused.
     pub(super) fn lost(&self, assignments: &[Assignment]) -> Vec<(&'a Release, Cause, Usage)> {
-        if self.recorded.is_empty() {
-            return Vec::new();
-        }
-        let kept: BTreeSet<&str> = assignments.iter().map(|assignment| assignment.node.as_str()).collect();
-        let gone = self.seen.pool.status.releasing.iter().filter(|release| !kept.contains(release.claim.node.as_str()));
-        let lost = gone.filter_map(|release| {
+        let lost = self.gone(assignments).filter_map(|release| {
             let node = release.claim.node.as_str();
             Some((release, self.revoked(node)?, self.counted(node)))
         });

@@ -282,7 +282,6 @@ impl Reconciler {
         }
         self.queue.push(name);
         self.note_report(name, now);
-        self.end_doubt_without_agent(name, now);
         self.note_entries(name, before.as_ref());
         let Some(record) = self.ipam_nodes.get(name) else { return };
         let reports_changed = before.as_ref().is_none_or(|before| before.reports != record.reports);

@@ -243,16 +243,6 @@ impl PoolTask {
         self.kept_names.extend(served.filter(|node| names.contains(*node) && !is_awaited(node)).cloned());
     }
 
-    /// Wakes the pool once more, if there is something to do.
-    pub(super) fn wake_again(&mut self) {
-        self.due.wake_again();
-    }
-
-    /// Whether the pool was woken since the last call.
-    pub(super) fn take_woken(&mut self) -> bool {
-        self.due.take_woken()
-    }
-
     /// When the pool is due for a decision, if at all.
     pub(super) fn due_at(&self) -> Option<Instant> {
         let at = self.due.at()?;

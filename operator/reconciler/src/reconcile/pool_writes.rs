@@ -231,6 +231,9 @@ impl Reconciler {
     /// Derives IPAMNodes from this plan from now on, and queues the nodes whose IPAMNodes may differ. If a wait for reports has ended
     /// since the plan was made, the pool is decided again instead.
     pub(super) fn apply(&mut self, key: &PoolKey, mut new: Applied, now: Instant) {
+        for node in std::mem::take(&mut new.expired) {
+            self.grace_has_ended(&node);
+        }
         let Some(task) = self.pools.get_mut(key) else { return };
         if new.ended_pauses != self.recovery.ended_pauses() {
             self.recovery.recorded(key, &new);
@@ -240,7 +243,6 @@ impl Reconciler {
         if let Some(before) = &task.applied {
             new.follow(before);
         }
-        let expired = std::mem::take(&mut new.expired);
         if let Some(old) = task.applied.as_ref().filter(|old| old.is_of_the_spec_of(&new)) {
             for node in changed_nodes(&old.assignments, &new.assignments) {
                 self.queue.push(node);
@@ -259,9 +261,6 @@ impl Reconciler {
         task.kept_names.retain(|node| new.serves(node));
         task.applied = Some(new);
         task.keep_names(|node| self.recovery.request_to(node).is_some());
-        for node in expired {
-            self.grace_has_ended(&node);
-        }
     }
 }
 

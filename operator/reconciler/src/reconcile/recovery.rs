@@ -509,10 +509,15 @@ impl Reconciler {
         self.queue.push(node);
         self.recovery.reserved.retain(node, |_, _| false);
         self.wake_pools_with_block_of(node, now);
+        self.end_late(node, now);
+        self.note_awaited(now);
+    }
+
+    /// No pool shows the node any more as one whose report is missing.
+    fn end_late(&mut self, node: &str, now: Instant) {
         if self.recovery.late.remove(node) {
             self.wake_pools(now);
         }
-        self.note_awaited(now);
     }
 
     /// Ends the pause for each node that an admin force-releases on a pool. Its reserved blocks of that pool, and of deleted pools, are
@@ -535,6 +540,7 @@ impl Reconciler {
         for (pool, node) in named {
             tracing::warn!(%pool, %node, "no new block waits for the report of this node: the annotation force-release names it");
             self.recovery.pausing.remove(&node);
+            self.end_late(&node, now);
             self.recovery.force_released.insert(node.clone());
             self.queue.push(&node);
             let pools = &self.pools;
@@ -569,7 +575,8 @@ impl Reconciler {
 
     /// Updates the nodes that the conditions of pools show as awaited. Ends the pause when there is none.
     fn note_awaited(&mut self, now: Instant) {
-        self.metrics.nodes_awaiting_report(self.recovery.awaited.len());
+        let Recovery { awaited, force_released, .. } = &self.recovery;
+        self.metrics.nodes_awaiting_report(awaited.keys().filter(|node| !force_released.contains(*node)).count());
         if self.recovery.pause == Pause::None {
             return;
         }

@@ -79,7 +79,8 @@ impl Reconciler {
             self.note_occupancy(now.instant);
         }
         // These come last, because what changed above wakes pools.
-        let pools = self.pools.iter_mut().filter_map(|(key, task)| task.take_woken().then(|| Key::Pool(key.clone())));
+        let pools =
+            self.pools.iter_mut().filter_map(|(key, task)| task.due.take_woken().then(|| Key::Pool(key.clone())));
         keys.extend(pools);
         keys
     }
@@ -109,7 +110,7 @@ impl Reconciler {
     /// again, because the Controller did not find its object.
     fn is_stored(&mut self, key: Option<&Key>) {
         match key {
-            Some(Key::Pool(key)) => self.pools.get_mut(key).into_iter().for_each(PoolTask::wake_again),
+            Some(Key::Pool(key)) => self.pools.get_mut(key).into_iter().for_each(|task| task.due.wake_again()),
             Some(Key::Node(node) | Key::IpamNode(node)) => self.queue.wake_again(node),
             None => self.wake_all(),
         }
@@ -136,7 +137,7 @@ impl Reconciler {
 
     /// Wakes every key with something to do.
     pub(super) fn wake_all(&mut self) {
-        self.pools.values_mut().for_each(PoolTask::wake_again);
+        self.pools.values_mut().for_each(|task| task.due.wake_again());
         self.queue.wake_all();
     }
 

@@ -142,6 +142,21 @@ fn a_leader_that_reads_another_holder_is_lost() {
 }
 
 #[test]
+fn a_leader_that_reads_a_released_lease_is_lost() {
+    let start = Instant::now();
+    let (mut campaign, mut lease) = leader("one", start);
+    assert!(matches!(campaign.asks(start + 2 * SECOND), Next::Replace(_)));
+    campaign.was_written(no_answer(), start + 2 * SECOND);
+    assert_eq!(campaign.asks(start + 2 * SECOND), Next::Read);
+    // The backup is from after a leader stopped: its Lease has no holder.
+    if let Some(spec) = &mut lease.spec {
+        spec.holder_identity = Some(String::new());
+    }
+    campaign.was_read(Ok(Some(lease)), start + 2 * SECOND);
+    assert_eq!(campaign.asks(start + 2 * SECOND), Next::LeadershipLost(LeadershipLost::Restored));
+}
+
+#[test]
 fn a_candidate_gives_up_a_call_and_takes_no_late_answer() {
     let start = Instant::now();
     let mut candidate = campaign("one", start);

@@ -40,7 +40,8 @@ fn a_cordoned_node_without_a_block_gets_none() {
     let status = scene.decide(&pool(IP_SPEC, 1, &json!({}))).status.unwrap();
     assert_eq!(blocks(&status), ["n2=192.168.0.1-192.168.0.4"]);
     assert_eq!(condition(&status, EXHAUSTED).status, "False", "it is not left out for want of blocks");
-    let left_out = "Cordoned by nv-ipam.nvidia.com/cordon: node n1. No block is assigned there.";
+    let left_out = "No block is assigned to node n1 (cordoned). \
+                    To end a cordon: kubectl annotate node NODE nv-ipam.nvidia.com/cordon-";
     assert_eq!(condition(&status, READY).message, left_out);
     // Also where it is the only selected node.
     let mut scene = Scene::of(&["n1"]);

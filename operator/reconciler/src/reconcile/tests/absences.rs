@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::node_absence::OBSERVED;
+use crate::reconcile::pool_task::Applied;
 
 /// A leader that has just started. By the status `n1` has been gone for much longer than the grace.
 fn after_a_long_absence() -> World {
@@ -91,6 +92,17 @@ fn a_report_ends_with_the_grace_of_the_block_whoever_leads() {
     assert_eq!(world.reconciler.ipam_nodes.all().keys().collect::<Vec<_>>(), ["n2"], "its report counts no more");
     let reasons = world.status().summary.conditions.into_iter().map(|it| it.reason).collect::<Vec<_>>();
     assert!(!reasons.contains(&"InUseWithoutBlock".to_owned()), "{reasons:?}");
+}
+
+#[test]
+fn the_grace_ends_though_the_plan_that_released_is_dropped() {
+    let mut world = World::new(&["n2"], &[blue()], vec![]);
+    world.settle();
+    let key = PoolKey::new(PoolKind::IpPool, "blue");
+    let before = world.reconciler.pools[&key].applied.clone().unwrap();
+    let released = Applied { expired: ["n1".to_owned()].into(), ended_pauses: before.ended_pauses + 1, ..before };
+    world.reconciler.apply(&key, released, world.now);
+    assert!(world.reconciler.expired.contains("n1"), "its status is written already");
 }
 
 #[test]

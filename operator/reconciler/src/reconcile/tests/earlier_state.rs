@@ -1,5 +1,7 @@
 //! The API server is, or may be, in an earlier state: what a leader requests, and what waits.
 
+use prometheus_client::registry::Registry;
+
 use super::recovery::{awaited, force};
 use super::*;
 
@@ -326,8 +328,8 @@ fn an_old_request_to_a_node_without_an_agent_is_not_awaited() {
     }
 }
 
-#[test]
-fn late_reports_are_missed_until_they_arrive() {
+/// Three minutes after a restore: n2 has reported, and n1 has not.
+fn after_a_wait_in_vain() -> World {
     let mut world = found_after_a_restore(&["n1", "n2"]);
     world.has_agents = false;
     world.settle();
@@ -335,11 +337,18 @@ fn late_reports_are_missed_until_they_arrive() {
     world.settle();
     world.now += Duration::from_mins(3);
     world.settle();
-    let paused = |world: &World| {
-        let status = world.status();
-        let found = status.summary.conditions.iter().find(|it| it.type_ == "AllocationPaused").unwrap();
-        (found.status.clone(), found.reason.clone(), found.message.clone())
-    };
+    world
+}
+
+/// Status, reason and message of the condition AllocationPaused.
+fn paused(world: &World) -> (String, String, String) {
+    let found = world.status().summary.conditions.into_iter().find(|it| it.type_ == "AllocationPaused").unwrap();
+    (found.status, found.reason, found.message)
+}
+
+#[test]
+fn late_reports_are_missed_until_they_arrive() {
+    let mut world = after_a_wait_in_vain();
     let (status, reason, message) = paused(&world);
     assert_eq!((status.as_str(), reason.as_str()), ("False", "ReportsMissing"));
     assert!(message.contains("node n1") && !message.contains("n2"), "{message}");
@@ -347,6 +356,22 @@ fn late_reports_are_missed_until_they_arrive() {
     world.answer("n1");
     world.settle();
     assert_eq!(paused(&world).1, "RecordsComplete");
+}
+
+#[test]
+fn the_report_of_a_force_released_node_is_missed_no_more() {
+    let mut world = after_a_wait_in_vain();
+    let counted = |world: &World| {
+        let mut registry = Registry::default();
+        world.reconciler.metrics.register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        text.lines().find_map(|line| line.strip_prefix("nodes_awaiting_report ")).unwrap().to_owned()
+    };
+    assert_eq!((paused(&world).1.as_str(), counted(&world).as_str()), ("ReportsMissing", "1"));
+    force(&mut world, "n1");
+    assert_eq!((paused(&world).1.as_str(), counted(&world).as_str()), ("RecordsComplete", "0"));
+    assert_eq!(awaited(&world), ["n1"], "its earlier report still releases nothing");
 }
 
 #[test]
