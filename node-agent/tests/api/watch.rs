@@ -93,7 +93,7 @@ async fn a_watch_that_is_to_list_does_so_at_once() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_watch_that_broke_begins_with_a_list() {
     let (client, mut server) = Server::new();
     let events = events(client, "kube-system", "node1", Arc::default());
