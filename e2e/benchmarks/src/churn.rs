@@ -33,7 +33,7 @@ const REPORTS: Duration = Duration::from_mins(10);
 const GROUP: usize = 100;
 
 pub(super) fn measure(large: &mut Large<'_>) -> Result<Vec<Finding>> {
-    let fleet = Fleet::start(large.stage.plane, &large.pool_names())?;
+    let fleet = Fleet::start(large.stage, &large.pool_names())?;
     let mut members = begin(large, &fleet, REPORTS)?;
     let mut findings = churn(large, &fleet, &mut members)?;
     large.meter().settle(STILL)?;

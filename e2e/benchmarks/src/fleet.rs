@@ -1,6 +1,6 @@
-//! In-process agents: thousands of them as tasks of this program. Each has a connection of its own, the watch,
-//! the ledger and the reports of the real one. It has no socket, no garbage collection and no token of its own, and its
-//! journal keeps nothing. The rows that use them measure the API server and the operator.
+//! In-process agents: thousands of them as tasks of this program. Each has a connection, the watch, the ledger, the reports and the identity
+//! of the real one. It has no socket, no garbage collection and no token, and its journal keeps nothing. The rows that use them measure
+//! the API server and the operator.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -20,12 +20,12 @@ use ipam_node_agent::ready::Readiness;
 use ipam_node_agent::status::Reporter;
 use ipam_node_agent::watch::{Blocks, events};
 use ipam_node_store::{Position, Room, Store, StoreError};
+use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::large::DEADLINE;
-use super::stage::NAMESPACE;
-use ipam_e2e::control_plane::ControlPlane;
+use super::stage::{NAMESPACE, Stage};
 
 /// The epoch of the next agent's journal.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
@@ -146,12 +146,15 @@ pub(super) struct Fleet {
 
 impl Fleet {
     /// A thread of its own for the agents' tasks. Their pods draw from all of `pools`.
-    pub(super) fn start(plane: &ControlPlane, pools: &[String]) -> Result<Self> {
+    pub(super) fn start(stage: &Stage<'_>, pools: &[String]) -> Result<Self> {
         let (recruits, enlisted) = mpsc::unbounded_channel();
         let (metrics, _) = Metrics::registered();
         let stop = CancellationToken::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let base = Base { kubeconfig: plane.kubeconfig(), metrics: Arc::clone(&metrics), stop: stop.clone() };
+        let folder = stage.plane.directory().join("agents");
+        std::fs::create_dir_all(&folder)?;
+        let kubeconfig = Box::new(stage.kubeconfig_as_agent()?);
+        let base = Base { kubeconfig, folder, metrics: Arc::clone(&metrics), stop: stop.clone() };
         std::thread::Builder::new().name("fleet".to_owned()).spawn(move || runtime.block_on(base.run(enlisted)))?;
         let pools = pools.iter().map(|pool| PoolKey::new(PoolKind::IpPool, pool.as_str())).collect();
         Ok(Self { recruits, pools, metrics, stop })
@@ -181,7 +184,10 @@ impl Drop for Fleet {
 
 /// What all agents share.
 struct Base {
-    kubeconfig: PathBuf,
+    /// The kubeconfig of a node's agent.
+    kubeconfig: Box<dyn Fn(&str) -> Value + Send + Sync>,
+    /// Where these files are.
+    folder: PathBuf,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 }
@@ -209,7 +215,9 @@ impl Base {
     /// What `ipam-node` does beside its socket and its garbage collection.
     async fn serve(&self, recruit: Recruit) -> Result<()> {
         let Recruit { name, allocator, start, stop } = recruit;
-        let client = shared_client(Some(&self.kubeconfig), &self.metrics.requests).await?;
+        let path = self.folder.join(&name);
+        std::fs::write(&path, (self.kubeconfig)(&name).to_string())?;
+        let client = shared_client(Some(&path), &self.metrics.requests).await?;
         let (told, in_force) = watch::channel(None);
         let blocks = Blocks::new(allocator.clone(), start, Readiness::default(), told);
         let metrics = &self.metrics;

@@ -80,7 +80,7 @@ fn joins(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
 /// A minute of pods on a cluster at rest, and one that begins with the deletion of a node that died with pods on it.
 fn deleted(bound: &mut Bound, large: &mut Large<'_>, at: &str) -> Result<()> {
     let what = bound.begin(rest_row(at));
-    let fleet = Fleet::start(large.stage.plane, &large.pool_names())?;
+    let fleet = Fleet::start(large.stage, &large.pool_names())?;
     let mut members = churn::begin(large, &fleet, bound.left())?;
     found(bound, &what, &Minute::play(large, &mut members, async |_, _| Ok(()))?);
     let what = bound.begin(deleted_row(at));

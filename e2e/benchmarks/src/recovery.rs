@@ -54,7 +54,7 @@ fn restored_row(at: &str) -> String {
 }
 
 fn losses(bound: &mut Bound, large: &mut Large<'_>, what: String, at: &str) -> Result<()> {
-    let fleet = Fleet::start(large.stage.plane, &large.pool_names())?;
+    let fleet = Fleet::start(large.stage, &large.pool_names())?;
     let members = churn::begin(large, &fleet, bound.left())?;
     let _members = large.block_on(pods(members))?;
     at_rest(large, bound.left())?;
@@ -66,6 +66,7 @@ fn losses(bound: &mut Bound, large: &mut Large<'_>, what: String, at: &str) -> R
 
     let loss = Loss::begin(large)?;
     reinstall_crds(large)?;
+    let loss = loss.timed_from(Instant::now());
     apply(large, &wanted)?;
     bound.found(loss.row(what, large, &wanted, bound.left())?);
 
@@ -77,24 +78,28 @@ fn losses(bound: &mut Bound, large: &mut Large<'_>, what: String, at: &str) -> R
     apply(large, &others)?;
     right(large, &others, bound.left())?;
     at_rest(large, bound.left())?;
+    // The API server is away meanwhile. A leader could lose its Lease to that.
+    large.stop()?;
     large.stage.plane.backup()?;
     let saved = Instant::now();
+    large.start()?;
     apply(large, &newest)?;
     right(large, &wanted, bound.left())?;
     at_rest(large, bound.left())?;
     // By the age of its Lease, a leader sees that the state is an earlier one.
     std::thread::sleep(OLD.saturating_sub(saved.elapsed()));
     large.stage.plane.restore()?;
+    let served = Instant::now();
     // The leader sees that its Lease is an earlier one, and ends. Its Deployment would start it again.
     large.operator.process().wait(bound.left())?;
     large.start()?;
-    let loss = Loss::begin(large)?;
+    let loss = Loss::begin(large)?.timed_from(served);
     apply(large, &newest)?;
     bound.found(loss.row(what, large, &wanted, bound.left())?);
     Ok(())
 }
 
-/// The time before a loss of records, or before its end.
+/// A loss of records, and what was so before it or before its end.
 struct Loss {
     began: Instant,
     leases: (Option<String>, Option<i32>),
@@ -105,6 +110,11 @@ impl Loss {
     fn begin(large: &mut Large<'_>) -> Result<Self> {
         let leases = large.block_on(leases(&large.client()))?;
         Ok(Self { began: Instant::now(), leases, cpu: large.meter().cpu()? })
+    }
+
+    /// Times it from when the API server serves again.
+    fn timed_from(self, began: Instant) -> Self {
+        Self { began, ..self }
     }
 
     /// Waits until all is right again.

@@ -82,6 +82,19 @@ impl<'a> Stage<'a> {
         Ok(operator)
     }
 
+    /// The administrator's kubeconfig, by which an in-process agent acts with the name and node of an agent's token. Nothing else
+    /// about its calls is the administrator's: permissions, admission policy and fairness are those of an agent.
+    pub(super) fn kubeconfig_as_agent(&self) -> Result<impl Fn(&str) -> Value + use<>> {
+        let file: Value = serde_json::from_slice(&std::fs::read(self.plane.kubeconfig())?)?;
+        let user = format!("system:serviceaccount:{NAMESPACE}:{}", pods::account(&self.agents)?);
+        Ok(move |node: &str| {
+            let mut file = file.clone();
+            file["users"][0]["user"]["as"] = json!(user);
+            file["users"][0]["user"]["as-user-extra"] = json!({"authentication.kubernetes.io/node-name": [node]});
+            file
+        })
+    }
+
     /// The arguments of an agent's pod, and a kubeconfig with the token that is bound to the pod. Makes the pod.
     pub(super) fn agent(&self, node: &str) -> Result<(Vec<String>, Value)> {
         let kubeconfig = pods::agent_pod(&self.release, node)?;
