@@ -50,6 +50,9 @@ pub struct Flags {
     /// admin discards that report
     #[arg(long, default_value = "24h", value_name = "DURATION")]
     replaced_machine_grace: String,
+    /// CRI socket of the container runtime: unix:///path. Without it, the API server alone shows which pods are gone
+    #[arg(long, default_value = "", value_name = "ADDRESS")]
+    container_runtime_endpoint: String,
     /// File with the ID of this boot
     #[arg(long, default_value = BOOT_ID, value_name = "PATH")]
     boot_id_file: String,
@@ -119,6 +122,8 @@ pub struct Config {
     pub offline_limit: Option<Duration>,
     /// `--replaced-machine-grace`; `None` for 0, which means without end.
     pub replaced_machine_grace: Option<Duration>,
+    /// `--container-runtime-endpoint`, a Unix socket; `None` if empty.
+    pub runtime: Option<AgentAddress>,
     /// `--boot-id-file`.
     pub boot_id_file: PathBuf,
     /// `--system-uuid-file`, or the places where Linux shows the UUID of the firmware.
@@ -168,6 +173,7 @@ impl Flags {
             cooldown_seconds: self.cooldown(m),
             offline_limit: self.offline_limit(m),
             replaced_machine_grace: self.replaced_machine_grace(m),
+            runtime: self.runtime(m),
             boot_id_file: absolute(m, "boot-id-file", &self.boot_id_file),
             system_uuid_files: match self.system_uuid_file.as_str() {
                 "" => SYSTEM_UUID.map(PathBuf::from).into(),
@@ -215,6 +221,18 @@ impl Flags {
         let text = &self.replaced_machine_grace;
         let grace = m.take("replaced-machine-grace", text, gosyntax::duration(text), Duration::ZERO);
         Some(grace).filter(|grace| !grace.is_zero())
+    }
+
+    fn runtime(&self, m: &mut Mistakes) -> Option<AgentAddress> {
+        let typed = self.container_runtime_endpoint.as_str();
+        let read = match typed.parse() {
+            _ if typed.is_empty() => return None,
+            Ok(AgentAddress::Tcp(_)) => {
+                Err("must be a Unix socket, as in unix:///run/containerd/containerd.sock".to_owned())
+            }
+            read => read.map_err(|why| format!("cannot be used: {why}")),
+        };
+        read.map_err(|why| m.add("container-runtime-endpoint", typed, &why)).ok()
     }
 
     fn cooldown(&self, m: &mut Mistakes) -> i64 {
@@ -392,6 +410,18 @@ mod tests {
         refused(&["--offline-limit=10ms"], &["--offline-limit \"10ms\" is too short", "\"0\""]);
         refused(&["--offline-limit=-1s"], &["--offline-limit \"-1s\""]);
         refused(&["--offline-limit=1"], &["--offline-limit \"1\" is no duration"]);
+    }
+
+    #[test]
+    fn a_runtime_endpoint_is_a_unix_socket() {
+        let runtime =
+            |typed: &str| read(&[&format!("--container-runtime-endpoint={typed}")]).map(|config| config.runtime);
+        assert_eq!(runtime("unix:///run/crio/crio.sock").unwrap().unwrap().to_string(), "unix:///run/crio/crio.sock");
+        assert_eq!(runtime("").unwrap(), None);
+        for (typed, right) in [("tcp://127.0.0.1:3735", "unix:///run"), ("/run/crio/crio.sock", "unix:///path")] {
+            let refused = runtime(typed).unwrap_err();
+            assert!(refused.contains("container-runtime-endpoint") && refused.contains(right), "{refused}");
+        }
     }
 
     #[test]

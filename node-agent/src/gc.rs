@@ -1,11 +1,18 @@
 //! Gives back addresses whose pod is gone, for runtimes that never called DEL.
 //!
-//! Decides by the API server's word alone, and only on certain knowledge: several observations apart in time, then a last
-//! look at the single pod right before the release. While the API server is away nothing is released and nothing is
-//! counted. A reservation that does not name its pod counts as valid, and so does one of a static pod whose mirror is
-//! absent. The sandbox itself is not asked: the runtime's CRI socket is not among what the agent is given.
+//! Decides by the API server, and by the container runtime where the agent may ask it, and only on certain knowledge: several
+//! observations apart in time, then a last look right before the release. While one of the two does not answer, nothing is released and
+//! nothing is counted. A reservation that does not name its pod counts as valid.
 //!
-//! A list without any pod, or without the agent's own, is of another cluster or of another node: nothing is counted.
+//! | sandbox in the runtime | pod in the API | the address |
+//! | --- | --- | --- |
+//! | listed | any | in use |
+//! | not listed | gone, or another UID | stale |
+//! | not listed | there, or a static pod without its mirror | stale once no check has seen the sandbox for [`SANDBOX_SETUP`] |
+//! | not asked, or the reservation has no UID | gone, or another UID | stale |
+//! | not asked, or the reservation has no UID | there, or a static pod without its mirror | in use |
+//!
+//! A list without any pod or sandbox, or without the agent's own, is of another cluster or of another node: nothing is counted.
 //!
 //! A pod can have addresses of a sandbox that was replaced and never deleted. Such an address is freed if the pod's network-status has an
 //! address that a later sandbox got for the same interface, and not this one.
@@ -21,6 +28,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -28,13 +36,33 @@ use crate::allocator::{Allocator, Failure};
 use crate::flags::StaleConfig;
 use crate::metrics::Metrics;
 use crate::network_status::{NETWORK_STATUS, addresses_of};
+use crate::runtime::{Runtime, Sandboxes};
 
 /// Time that one question to the API server may take.
 const API_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The pods of this node, by namespace and name.
+/// Longer than a runtime may take to set up a sandbox, which it lists only then: the kubelet waits four minutes.
+const SANDBOX_SETUP: Duration = Duration::from_mins(5);
+
+/// The pods of this node.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Pods(HashMap<(String, String), Known>);
+pub struct Pods {
+    /// By namespace and name.
+    known: HashMap<(String, String), Known>,
+    /// What the runtime has; `None` if it was not asked.
+    sandboxes: Option<Sandboxes>,
+}
+
+/// What is known of the pod of a reservation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Evidence {
+    /// It may use the address.
+    InUse,
+    /// It is gone, or a later sandbox has taken the place of that of the reservation.
+    Gone,
+    /// The runtime does not have its sandbox, or not yet.
+    WithoutSandbox,
+}
 
 /// What the API server tells of a pod.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -57,12 +85,30 @@ impl Pods {
         let hashes = annotations().filter(|(key, _)| STATIC_POD_HASHES.contains(&key.as_str())).map(|(_, hash)| hash);
         let uids = metadata.uid.iter().chain(hashes).cloned().collect();
         let key = (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default());
-        self.0.insert(key, Known { uids, status: status.unwrap_or_default() });
+        self.known.insert(key, Known { uids, status: status.unwrap_or_default() });
     }
 
     /// Whether the list can be that of the agent's node.
     fn is_credible(&self, own: Option<&(String, String)>) -> bool {
-        own.map_or(!self.0.is_empty(), |own| self.0.contains_key(own))
+        own.map_or(!self.known.is_empty(), |own| self.known.contains_key(own))
+    }
+
+    /// Whether the runtime has the sandbox of the reservation. `None` if it was not asked, or if the reservation is of another kind of
+    /// caller, which the missing UID shows.
+    fn is_listed(&self, reservation: &Reservation) -> Option<bool> {
+        let is_listed = self.sandboxes.as_ref()?.has(&reservation.owner.container_id);
+        (is_listed || !reservation.attachment.pod_uid.is_empty()).then_some(is_listed)
+    }
+
+    /// What is known of the pod of the reservation. `later` are the addresses of later sandboxes for its interface.
+    fn evidence(&self, reservation: &Reservation, later: &[IpAddr]) -> Evidence {
+        match self.is_listed(reservation) {
+            Some(true) => Evidence::InUse,
+            _ if self.lack(&reservation.attachment) => Evidence::Gone,
+            Some(false) => Evidence::WithoutSandbox,
+            None if self.has_replaced(reservation, later) => Evidence::Gone,
+            None => Evidence::InUse,
+        }
     }
 
     /// Whether the pod has one of `later` on the reservation's interface, and not the reservation's address.
@@ -74,7 +120,7 @@ impl Pods {
     /// What the pod has on the reservation's interface; empty if the reservation's address is among it, or if it is unknown.
     fn other_addresses(&self, reservation: &Reservation) -> Vec<IpAddr> {
         let Attachment { pod_name, pod_namespace, pod_uid, .. } = &reservation.attachment;
-        let known = self.0.get(&(pod_namespace.clone(), pod_name.clone()));
+        let known = self.known.get(&(pod_namespace.clone(), pod_name.clone()));
         let Some(known) = known.filter(|known| known.uids.contains(pod_uid)) else { return Vec::new() };
         let has = addresses_of(&known.status, &reservation.owner.if_name);
         if has.contains(&reservation.addr) { Vec::new() } else { has }
@@ -87,7 +133,7 @@ impl Pods {
     /// earlier pod has ended.
     pub fn lack(&self, attachment: &Attachment) -> bool {
         let Attachment { pod_name, pod_namespace, pod_uid, .. } = attachment;
-        let known = self.0.get(&(pod_namespace.clone(), pod_name.clone())).map(|known| &known.uids);
+        let known = self.known.get(&(pod_namespace.clone(), pod_name.clone())).map(|known| &known.uids);
         match known {
             Some(uids) if pod_uid.is_empty() || uids.contains(pod_uid) => false,
             Some(uids) => is_of_api_server(pod_uid) || uids.iter().any(|uid| !is_of_api_server(uid)),
@@ -125,10 +171,11 @@ pub async fn doubtful(allocator: &Allocator, pods: &Pods) -> Result<Vec<Reservat
     let mut pages = allocator.pages();
     while let Some(page) = pages.next().await? {
         for held in page {
-            if !pods.other_addresses(&held).is_empty() {
-                interfaces.extend(interface_of(&held));
-            } else if pods.lack(&held.attachment) {
-                doubtful.push(held);
+            match pods.is_listed(&held) {
+                None if !pods.other_addresses(&held).is_empty() => interfaces.extend(interface_of(&held)),
+                None if pods.lack(&held.attachment) => doubtful.push(held),
+                Some(false) => doubtful.push(held),
+                _ => {}
             }
         }
     }
@@ -164,11 +211,19 @@ fn later_addresses(held: &[Reservation]) -> HashMap<(&PoolKey, &Owner), Vec<IpAd
     later
 }
 
-/// How often each reservation was seen without its pod, or with a later sandbox of it.
+/// How often each reservation was seen without its pod or sandbox, or with a later sandbox of its pod.
 #[derive(Default, Debug)]
 pub struct Observations {
-    /// Keyed by all that makes a reservation: one given anew is another one.
-    missing: HashMap<(PoolKey, Owner, i64), u32>,
+    /// Keyed by all that makes a reservation: another one has another time.
+    missing: HashMap<(PoolKey, Owner, i64), Missing>,
+}
+
+/// Checks in a row that found a reservation to be stale.
+#[derive(Clone, Copy, Debug)]
+struct Missing {
+    count: u32,
+    /// When the first of them was.
+    since: Instant,
 }
 
 /// A reservation to free, if the last look confirms it.
@@ -177,12 +232,18 @@ struct Suspect {
     reservation: Reservation,
     /// The addresses of later sandboxes for the same interface.
     later: Vec<IpAddr>,
+    /// Whether no check has found it in use for [`SANDBOX_SETUP`].
+    is_set_up: bool,
 }
 
 impl Suspect {
-    /// Whether these pods prove that the pod is gone, or that a later sandbox has taken its place.
+    /// Whether these pods prove that the pod or its sandbox is gone.
     fn is_stale(&self, pods: &Pods) -> bool {
-        pods.lack(&self.reservation.attachment) || pods.has_replaced(&self.reservation, &self.later)
+        match pods.evidence(&self.reservation, &self.later) {
+            Evidence::Gone => true,
+            Evidence::WithoutSandbox => self.is_set_up,
+            Evidence::InUse => false,
+        }
     }
 }
 
@@ -209,6 +270,11 @@ impl Suspects {
         pods
     }
 
+    /// The last look has found these sandboxes.
+    pub fn found_sandboxes(&mut self, sandboxes: Option<Sandboxes>) {
+        self.here.sandboxes = sandboxes;
+    }
+
     /// The last look has found this pod.
     pub fn found(&mut self, pod: &PartialObjectMeta<Pod>) {
         self.here.add(pod);
@@ -222,27 +288,30 @@ impl Suspects {
 }
 
 impl Observations {
-    /// Counts one check; returns the reservations that more than `checks_before` checks in a row found without a pod.
+    /// Counts one check; returns the reservations that more than `checks_before` checks in a row found without a pod or sandbox.
     pub fn observe(&mut self, held: &[Reservation], pods: &Pods, checks_before: u32) -> Suspects {
         let mut missing = HashMap::new();
         let mut stale = Vec::new();
         let mut later = later_addresses(held);
+        let now = Instant::now();
         for reservation in held {
             let attachment = &reservation.attachment;
             // No pod has such a name, so nobody can say whether it is gone.
             let unknown_owner =
                 ![&attachment.pod_name, &attachment.pod_namespace].into_iter().all(|name| is_name(name));
             let later = later.remove(&(&reservation.pool, &reservation.owner)).unwrap_or_default();
-            let is_stale = || pods.lack(attachment) || pods.has_replaced(reservation, &later);
-            if unknown_owner || !is_stale() {
+            if unknown_owner || pods.evidence(reservation, &later) == Evidence::InUse {
                 continue;
             }
             let key = (reservation.pool.clone(), reservation.owner.clone(), reservation.created);
-            let count = self.missing.get(&key).copied().unwrap_or(0).saturating_add(1);
-            if count > checks_before {
-                stale.push(Suspect { reservation: reservation.clone(), later });
+            let Missing { count, since } = self.missing.get(&key).copied().unwrap_or(Missing { count: 0, since: now });
+            let count = count.saturating_add(1);
+            let is_set_up = now.duration_since(since) >= SANDBOX_SETUP;
+            let suspect = Suspect { reservation: reservation.clone(), later, is_set_up };
+            if count > checks_before && suspect.is_stale(pods) {
+                stale.push(suspect);
             }
-            missing.insert(key, count);
+            missing.insert(key, Missing { count, since });
         }
         self.missing = missing;
         Suspects { stale, here: Pods::default() }
@@ -262,6 +331,8 @@ pub struct Collector {
     config: StaleConfig,
     /// Namespace and name of the agent's own pod, if it is one.
     own: Option<(String, String)>,
+    /// The container runtime, if it may be asked.
+    runtime: Option<Runtime>,
     allocator: Allocator,
     metrics: Arc<Metrics>,
     observations: Observations,
@@ -271,13 +342,19 @@ impl Collector {
     /// Nothing is observed yet.
     pub fn new(client: Client, node: &str, config: StaleConfig, allocator: Allocator, metrics: Arc<Metrics>) -> Self {
         let observations = Observations::default();
-        Self { client, node: node.to_owned(), config, own: None, allocator, metrics, observations }
+        Self { client, node: node.to_owned(), config, own: None, runtime: None, allocator, metrics, observations }
     }
 
     /// The agent is this pod, by namespace and name. A list without it is not believed.
     #[must_use]
     pub fn of_pod(self, own: Option<(String, String)>) -> Self {
         Self { own, ..self }
+    }
+
+    /// The container runtime is asked, too.
+    #[must_use]
+    pub fn with_runtime(self, runtime: Option<Runtime>) -> Self {
+        Self { runtime, ..self }
     }
 
     /// Checks at each interval until `stop`.
@@ -314,7 +391,9 @@ impl Collector {
             self.observations = Observations::default();
             return Ok(());
         }
-        let pods = self.pods_of_node().await?;
+        // The runtime comes first: a pod whose sandbox it lists is in the API already.
+        let sandboxes = self.sandboxes().await?;
+        let pods = Pods { sandboxes, ..self.pods_of_node().await? };
         if !pods.is_credible(self.own.as_ref()) {
             return Err("the API server lists no pod on this node, or not the agent's own pod".to_owned());
         }
@@ -325,7 +404,23 @@ impl Collector {
                 suspects.found(&pod);
             }
         }
+        if !suspects.stale.is_empty() {
+            suspects.found_sandboxes(self.sandboxes().await?);
+        }
         self.release(suspects.confirmed()).await
+    }
+
+    /// The sandboxes of the runtime; `None` if it may not be asked.
+    async fn sandboxes(&self) -> Result<Option<Sandboxes>, String> {
+        let Some(runtime) = &self.runtime else { return Ok(None) };
+        let sandboxes = runtime.sandboxes().await?;
+        if sandboxes.is_credible(self.own.as_ref()) {
+            Ok(Some(sandboxes))
+        } else {
+            Err("the container runtime lists no sandbox, or not that of the agent's own pod. \
+                 --container-runtime-endpoint must be the runtime of this node's kubelet"
+                .to_owned())
+        }
     }
 
     async fn release(&self, stale: Vec<Reservation>) -> Result<(), String> {
@@ -335,7 +430,7 @@ impl Collector {
         for Reservation { pool, owner, addr, attachment, .. } in &stale {
             let (container, ifname) = (&owner.container_id, &owner.if_name);
             let Attachment { pod_name: pod, pod_namespace: namespace, .. } = attachment;
-            info!(pool = %pool.name, container, ifname, %addr, pod, namespace, "the pod is gone, giving its address back");
+            info!(pool = %pool.name, container, ifname, %addr, pod, namespace, "address freed: its pod or sandbox is gone");
         }
         let released = self.allocator.release_stale(stale).await.map_err(|error| error.to_string())?;
         self.metrics.stale_released.inc_by(u64::try_from(released).unwrap_or(u64::MAX));
@@ -442,6 +537,53 @@ mod tests {
         }
         assert_eq!(observe(&sandboxes([5, 5]), &later, &later), [], "neither is the later one");
         assert_eq!(observe(&sandboxes([6, 5]), &later, &later), [], "the clock was set back");
+    }
+
+    /// Checks a minute apart until `minutes` have passed; the last of them decides.
+    async fn stale_after(minutes: u32, held: &[Reservation], seen: &Pods, last: Pods) -> Vec<Reservation> {
+        let mut observations = Observations::default();
+        for _ in 0..minutes {
+            observations.observe(held, seen, 3);
+            tokio::time::advance(Duration::from_mins(1)).await;
+        }
+        let mut suspects = observations.observe(held, seen, 3);
+        suspects.here = last;
+        suspects.confirmed()
+    }
+
+    fn with_sandboxes(pods: Pods, ids: &[&str]) -> Pods {
+        Pods { sandboxes: Some(ids.iter().copied().collect()), ..pods }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_is_in_use_as_long_as_the_runtime_has_its_sandbox() {
+        let [held, later] = sandboxes([5, 6]);
+        let has_another = pods(&[with_status(U1, &["10.0.0.3"])]);
+        for seen in [Pods::default(), pods(&[pod("a", U2, &[])]), has_another] {
+            let seen = with_sandboxes(seen, &["c1"]);
+            assert_eq!(stale_after(10, &[held.clone(), later.clone()][..1], &seen, seen.clone()).await, []);
+        }
+        let (gone, listed) = (with_sandboxes(Pods::default(), &["c2"]), with_sandboxes(Pods::default(), &["c1"]));
+        assert_eq!(stale_after(3, std::slice::from_ref(&held), &gone, listed).await, [], "the last look counts");
+        assert_eq!(stale_after(3, std::slice::from_ref(&held), &gone, gone.clone()).await, [held]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_whose_sandbox_is_gone_is_stale_once_none_can_be_set_up() {
+        let held = [reservation("a", U1, 5)];
+        let seen = with_sandboxes(pods(&[pod("a", U1, &[])]), &["c2"]);
+        assert_eq!(stale_after(4, &held, &seen, seen.clone()).await, [], "it may be set up only now");
+        assert_eq!(stale_after(5, &held, &seen, seen.clone()).await, held);
+        // The list of pods was behind: the last look finds the pod, whose sandbox is set up only now.
+        let behind = with_sandboxes(Pods::default(), &["c2"]);
+        assert_eq!(stale_after(4, &held, &behind, seen).await, []);
+        // A static pod has no mirror to ask for.
+        let held = [reservation("a", HASH, 5)];
+        assert_eq!(stale_after(5, &held, &behind, behind.clone()).await, held);
+        // Of another caller, such as a pod of podman, this runtime knows nothing.
+        let held = [reservation("a", "", 5)];
+        let seen = with_sandboxes(pods(&[pod("a", U1, &[])]), &["c2"]);
+        assert_eq!(stale_after(10, &held, &seen, seen.clone()).await, []);
     }
 
     #[test]

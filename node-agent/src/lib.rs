@@ -3,7 +3,7 @@
 //! The way of a call: [`rpc`] (wire → request) → [`allocator`] (one thread owns ledger and store) → [`ipam_node_store`] (journal,
 //! one sync for a batch) → answer. Around it: [`watch`] brings the node's blocks, [`note`] is what the agent knows of them,
 //! [`lost`] has the addresses of a report that no record is left of, [`status`] reports what is in use and gets grants
-//! confirmed, [`gc`] frees what pods left behind, [`reclaim`] what no pod has and no record names, [`spool`] what a DEL has left without an
+//! confirmed, [`gc`] frees what pods left behind and asks the [`runtime`] for that, [`reclaim`] what no pod has and no record names, [`spool`] what a DEL has left without an
 //! agent, [`room`] follows whether the disk is full, [`install`] puts the CNI plugin in place. [`command`] is `ipam-node store`, without the agent.
 //!
 //! It never answers ADD before the record is durable, never gives an address twice, never fails DEL because something is
@@ -31,6 +31,7 @@ pub mod reclaimer;
 pub mod room;
 pub mod rpc;
 pub mod run;
+pub mod runtime;
 pub mod socket;
 pub mod spec;
 pub mod spool;

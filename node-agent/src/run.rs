@@ -33,6 +33,7 @@ use crate::ready::Readiness;
 use crate::reclaimer::Reclaimer;
 use crate::room;
 use crate::rpc::Rpc;
+use crate::runtime::Runtime;
 use crate::socket::Listener;
 use crate::spool;
 use crate::status::Reporter;
@@ -282,6 +283,7 @@ async fn housekeeping(
     let relist = reporter.relist();
     let collector =
         Collector::new(client.clone(), node, config.stale, allocator, Arc::clone(&metrics)).of_pod(own_pod());
+    let collector = collector.with_runtime(config.runtime.clone().map(Runtime::new));
     let (client, limit) = match config.offline_limit.map(|limit| Offline::watch(client.clone(), limit)) {
         Some((client, limit)) => (client, Some(limit)),
         None => (client, None),

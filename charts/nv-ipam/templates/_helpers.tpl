@@ -231,5 +231,6 @@ readinessProbe:
 {{- end -}}
 {{- if not .Values.agent.cni.skipBinaryCopy -}}{{- $folders = append $folders (include "nv-ipam.cniBinDir" .) -}}{{- end -}}
 {{- if not .Values.agent.cni.skipConfigCreation -}}{{- $folders = append $folders .Values.agent.cni.confDir -}}{{- end -}}
+{{- with .Values.agent.containerRuntimeEndpoint -}}{{- $folders = append $folders (dir (trimPrefix "unix://" .)) -}}{{- end -}}
 {{- $folders | uniq | toJson -}}
 {{- end }}

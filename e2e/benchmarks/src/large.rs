@@ -35,6 +35,8 @@ pub(super) const DECISIONS: &str = "nv_ipam_controller_plan_duration_seconds_cou
 pub(super) const SECONDS: &str = "nv_ipam_controller_plan_duration_seconds_sum";
 /// Long enough for anything that is not broken.
 pub(super) const DEADLINE: Duration = Duration::from_mins(2);
+/// Between two looks at all IPAMNodes.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long the operator has to be at rest before a measurement begins.
 pub(super) const STILL: Duration = Duration::from_millis(300);
 
@@ -111,8 +113,9 @@ impl<'a> Large<'a> {
         let waiting = self.counter("workqueue_depth{name=\"ipamnodes\"}")?;
         ensure!(waiting == 0, "{waiting} IPAMNodes wait to be written");
         if self.pools.len() > 1 {
-            // Each status brings a write of its own.
-            self.block_on(ensure_right(&self.stage.client, &self.pools, self.nodes))?;
+            // Each status brings a write of its own. A look makes the API server encode all IPAMNodes, which are megabytes.
+            let looked = self.block_on(ensure_right(&self.stage.client, &self.pools, self.nodes));
+            looked.inspect_err(|_| std::thread::sleep(LOOK_EVERY))?;
         }
         Ok(now)
     }

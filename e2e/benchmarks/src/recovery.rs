@@ -31,6 +31,8 @@ const LIMIT: Duration = Duration::from_mins(20);
 const AIM: f64 = 60.0;
 /// A Lease that no leader has renewed for a minute shows a restore.
 const OLD: Duration = Duration::from_secs(75);
+/// Between two looks at the statuses. Each makes the API server encode all of them, which are megabytes.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Pods that begin at the same time.
 const AT_ONCE: usize = 50;
 
@@ -58,7 +60,7 @@ fn losses(bound: &mut Bound, large: &mut Large<'_>, what: String, at: &str) -> R
     let members = churn::begin(large, &fleet, bound.left())?;
     let _members = large.block_on(pods(members))?;
     at_rest(large, bound.left())?;
-    let wanted = large.block_on(blocks(&large.client()))?;
+    let wanted = blocks(large.block_on(pools(&large.client()))?);
     for pool in large.pool_names() {
         let count = wanted.get(&pool).map_or(0, BTreeMap::len);
         ensure!(count == usize::try_from(large.nodes)?, "{count} nodes have a block of {pool}");
@@ -146,16 +148,19 @@ fn reinstall_crds(large: &Large<'_>) -> Result<()> {
 /// Waits until the statuses record these blocks and no pool is paused.
 fn right(large: &Large<'_>, wanted: &Blocks, within: Duration) -> Result<()> {
     let client = large.client();
-    eventually_blocking("all statuses are right", within, || -> Result<()> {
-        let (known, paused) = large.block_on(async { anyhow::Ok((blocks(&client).await?, paused(&client).await?)) })?;
-        ensure!(paused.is_empty(), "{} pools assign nothing", paused.len());
+    let look = || -> Result<()> {
+        let pools = large.block_on(pools(&client))?;
+        let paused = pools.iter().filter(|pool| is_paused(pool)).count();
+        ensure!(paused == 0, "{paused} pools assign nothing");
+        let known = blocks(pools);
         for (pool, wanted) in wanted {
             let right = known.get(pool).into_iter().flatten().filter(|(node, block)| wanted.get(*node) == Some(block));
             let right = right.count();
             ensure!(right == wanted.len(), "{right} of {} blocks of {pool} are recorded", wanted.len());
         }
         Ok(())
-    })
+    };
+    eventually_blocking("all statuses are right", within, || look().inspect_err(|_| std::thread::sleep(LOOK_EVERY)))
 }
 
 /// A pod of each node uses an address of each pool.
@@ -180,25 +185,26 @@ fn at_rest(large: &mut Large<'_>, within: Duration) -> Result<()> {
     })
 }
 
+/// All pools, as the API server has them in memory.
+async fn pools(client: &Client) -> Result<Vec<IPPool>> {
+    let api = Api::<IPPool>::namespaced(client.clone(), NAMESPACE);
+    Ok(api.list(&ListParams::default().match_any()).await?.items)
+}
+
 /// The blocks that the statuses record.
-async fn blocks(client: &Client) -> Result<Blocks> {
-    let pools = Api::<IPPool>::namespaced(client.clone(), NAMESPACE).list(&ListParams::default()).await?.items;
+fn blocks(pools: Vec<IPPool>) -> Blocks {
     let of = |pool: IPPool| {
         let allocations = pool.status.into_iter().flat_map(|status| status.allocations);
         let blocks = allocations.map(|block| (block.node_name, (block.start_ip, block.end_ip))).collect();
         Some((pool.metadata.name?, blocks))
     };
-    Ok(pools.into_iter().filter_map(of).collect())
+    pools.into_iter().filter_map(of).collect()
 }
 
-/// The pools that assign nothing until nodes have reported.
-async fn paused(client: &Client) -> Result<Vec<String>> {
-    let pools = Api::<IPPool>::namespaced(client.clone(), NAMESPACE).list(&ListParams::default()).await?.items;
-    let is_paused = |pool: &IPPool| {
-        let mut conditions = pool.status.iter().flat_map(|status| &status.conditions);
-        conditions.any(|condition| condition.type_ == "AllocationPaused" && condition.status == "True")
-    };
-    Ok(pools.into_iter().filter(is_paused).filter_map(|pool| pool.metadata.name).collect())
+/// Whether a pool assigns nothing until nodes have reported.
+fn is_paused(pool: &IPPool) -> bool {
+    let mut conditions = pool.status.iter().flat_map(|status| &status.conditions);
+    conditions.any(|condition| condition.type_ == "AllocationPaused" && condition.status == "True")
 }
 
 /// Deletes the CRDs with all their objects. No finalizer holds these.

@@ -130,6 +130,7 @@ fn every_flag_of_both_daemons_is_reachable_by_values() {
     let all = [
         "agent.offlineLimit=1h",
         "agent.replacedMachineGrace=1h",
+        "agent.containerRuntimeEndpoint=unix:///run/crio/crio.sock",
         "agent.bootIdFile=/boot",
         "agent.systemUuidFile=/uuid",
         "operator.releasedBlockGrace=1h",
