@@ -33,7 +33,7 @@ const TEST_CRATES: [&str; 3] = ["e2e", "e2e/benchmarks", "e2e/simulator"];
 /// The crates that make what is shipped of the programs.
 const TOOL_CRATES: [&str; 1] = ["deploy/images"];
 /// Most lines of a shipped crate without its tests.
-const MOST_LINES: usize = 8000;
+const MOST_LINES: usize = 8040;
 
 /// The path of a module in its crate; empty for the crate itself.
 type Module = Vec<String>;

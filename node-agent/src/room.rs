@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::allocator::Allocator;
@@ -20,6 +21,8 @@ pub async fn follow(allocator: Allocator, readiness: Readiness, metrics: Arc<Met
     let mut state = allocator.full();
     // A disk can be full at the start.
     drop(allocator.look_for_room().await);
+    let mut looks = tokio::time::interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let full = state.borrow_and_update().clone();
         let is = |reason| i64::from(full.as_ref().is_some_and(|problem| problem.reason == reason));
@@ -32,7 +35,8 @@ pub async fn follow(allocator: Allocator, readiness: Readiness, metrics: Arc<Met
             () = stop.cancelled() => return,
             changed = state.changed() => if changed.is_err() { return },
             // An allocator that is busy or has stopped changes nothing.
-            () = tokio::time::sleep(LOOK), if can_heal => drop(allocator.look_for_room().await),
+            // A change does not delay it: each record that finds no room is one.
+            _ = looks.tick(), if can_heal => drop(allocator.look_for_room().await),
         }
     }
 }

@@ -31,7 +31,7 @@ use crate::state::StateDir;
 use crate::warden;
 
 use groups::Cgroups;
-pub use node::{IDENTITY, Node, SECONDARY, SOCKET};
+pub use node::{IDENTITY, Node, SECONDARY};
 
 /// Enough for a machine under heavy load.
 const READY: Duration = Duration::from_mins(3);

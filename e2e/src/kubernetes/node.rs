@@ -20,8 +20,7 @@ use crate::netns::sandbox::UNSHARE;
 use crate::process::Process;
 use crate::warden;
 
-/// The CRI socket of a node's runtime.
-pub const SOCKET: &str = "/run/containerd/containerd.sock";
+const SOCKET: &str = "/run/containerd/containerd.sock";
 const READY: Duration = Duration::from_mins(1);
 /// The interface of a node on the segment that all nodes share besides their network, for secondary networks.
 pub const SECONDARY: &str = "eth1";

@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use ipam_e2e::eventually_blocking;
-use ipam_e2e::kubernetes::{Kubernetes, SOCKET};
-use ipam_e2e::netns::Entrance;
+use ipam_e2e::kubernetes::Kubernetes;
 use serde_json::Value;
 
-use crate::stage::{NAMESPACE, SOON, install, items, stage, with_identity};
+use crate::stage::{SOON, install, items, stage, with_identity};
 use crate::workload::{PODS, assert_served, attached, delete_pods, end, ready, start};
 
 const REPLICAS: usize = 8;
@@ -42,48 +40,6 @@ fn pods_keep_their_addresses_when_the_api_server_is_away_for_a_minute() {
     delete_pods(&cluster, &before[..REPLICAS / 2]);
     assert_served(&cluster, &ready(&cluster, "outage", REPLICAS));
     end(&cluster, "outage");
-}
-
-/// A metric of the agent at this address, read on its node. kubelet need not run.
-fn metric(node: &Entrance, agent: &str, name: &str) -> anyhow::Result<u64> {
-    let get = format!("exec 3<>/dev/tcp/{agent}/8080; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3");
-    let answer = node.run(&["bash", "-c", &get])?;
-    let value = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    value.and_then(|value| value.parse().ok()).with_context(|| format!("no {name} in {answer}"))
-}
-
-#[test]
-fn a_running_sandbox_without_its_pod_keeps_its_address() {
-    let mut cluster = stage();
-    let endpoint = format!("agent.containerRuntimeEndpoint=unix://{SOCKET}");
-    install(&cluster, &[&endpoint, "agent.staleIpCheck.interval=1s", "agent.staleIpCheck.countBeforeRelease=1"]);
-    let before = start(&cluster, "sandboxes", 12, REPLICAS);
-    let node = cluster.nodes()[0].name().to_owned();
-    let field = format!("--field-selector=spec.nodeName={node}");
-    let words = ["pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=agent", &field];
-    let agents = items(&cluster.get(&words).unwrap());
-    let agent = agents[0]["status"]["podIP"].as_str().unwrap();
-    cluster.nodes_mut()[0].kubelet().kill().unwrap();
-    let mut words = vec!["delete", "pods", "-n", PODS, "--force", "--grace-period=0"];
-    words.extend(before.iter().filter(|pod| pod.node == node).map(|pod| pod.name.as_str()));
-    cluster.kubectl().run(&words).unwrap();
-    let checked = |cluster: &Kubernetes| {
-        let last = "ipam_node_stale_check_last_success_timestamp_seconds";
-        metric(cluster.nodes()[0].entrance(), agent, last)
-    };
-    let deleted = checked(&cluster).unwrap();
-    // One check may have begun before the pods were gone. Two that find them gone free an address.
-    let checks = eventually_blocking("the agent checks four times", SOON, || {
-        let now = checked(&cluster)?;
-        anyhow::ensure!(now >= deleted + 5, "{now}, was {deleted}");
-        Ok(())
-    });
-    checks.unwrap();
-    let freed = metric(cluster.nodes()[0].entrance(), agent, "ipam_node_stale_released_total").unwrap();
-    assert_eq!(freed, 0, "containers of these pods run");
-    cluster.nodes_mut()[0].restart_kubelet().unwrap();
-    assert_served(&cluster, &ready(&cluster, "sandboxes", REPLICAS));
-    end(&cluster, "sandboxes");
 }
 
 /// The containers of pods on a node, each with the pod's name.
